@@ -1,0 +1,152 @@
+"""The search for a fixed point in one symmetry sector: starts, root finding, lowest wells.
+
+A cheap node set (the guide) locates the root from a rough start and supplies the Jacobian; the full
+set then needs a handful of sweeps. During root finding every node stays in its well, so that the
+map is smooth; between rounds all nodes move to their lowest well, until none does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from scipy.optimize import root as find_root
+
+from phasecore.channel import Channel
+from phasecore.prior import Tilt, WeightLaw, tilt
+from phasecore.problem import Problem
+from phasecore.quadrature import Rule, sobol_normal
+from phasecore.sector import Sector, starting_law
+
+COARSE = 2**10
+SETTLE_ROUNDS = 6
+MAX_POLISH = 15
+ROUGH = 1e-3  # residual at which wells are first examined on the full node set
+NEARBY = 0.01  # change of coordinates (logarithms) below which wells need no second look
+QUARTERS = 4
+
+
+class Search:
+    """The fixed-point search for one problem, alpha and sector."""
+
+    def __init__(self, problem: Problem, alpha: float, sector: Sector, tol: float) -> None:
+        self.problem, self.alpha, self.sector, self.tol = problem, alpha, sector, tol
+        self.dim = problem.length * (problem.teacher_rank + problem.n_fields)
+
+    def guide(self, n: int, entropy: tuple[int, ...]) -> Channel:
+        """The cheap node set: the first points of the full one."""
+        return self.channel(min(n, COARSE), entropy)
+
+    def channel(self, n: int, entropy: tuple[int, ...]) -> Channel:
+        return Channel(self.problem, sobol_normal(self.dim, n, entropy))
+
+    def sweep(self, channel: Channel, x: np.ndarray) -> tuple[WeightLaw, Tilt]:
+        law = self.sector.unpack(x)
+        hats = channel.conjugates(self.alpha, law.overlaps(self.problem))
+        return law, tilt(self.problem, hats)
+
+    def residual(self, channel: Channel, x: np.ndarray) -> np.ndarray:
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                law, tilted = self.sweep(channel, x)
+        except np.linalg.LinAlgError:  # a trial step so large that the overlaps overflow
+            return np.full(len(x), 1e3)
+        return self.sector.residual(law, tilted)
+
+    def relax(self, channel: Channel, x: np.ndarray, sweeps: int = 30) -> np.ndarray:
+        """Damped iteration from a rough start: cheap and crude, it only finds the basin."""
+        for _ in range(sweeps):
+            law, tilted = self.sweep(channel, x)
+            stable = np.linalg.eigvalsh(tilted.precision)[:, 0].min() > 0
+            new = tilted.law() if stable else tilted.law(2 * law.response)
+            x = x + 0.25 * np.clip(self.sector.pack(new) - x, -1, 1)
+        return x
+
+    def jacobian(self, channel: Channel, x: np.ndarray) -> np.ndarray:
+        """Forward differences on ``channel``, every node kept in its well."""
+        base, step = self.residual(channel, x), 1e-5
+        columns = [self.residual(channel, x + step * e) - base for e in np.eye(len(x))]
+        return np.stack(columns, axis=1) / step
+
+    def polish(
+        self, channel: Channel, x: np.ndarray, inverse: np.ndarray, tol: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Broyden's method from a good guess with a good inverse Jacobian: one sweep a step."""
+        residual = self.residual(channel, x)
+        for _ in range(MAX_POLISH):
+            if np.abs(residual).max() <= tol:
+                break
+            step = -inverse @ residual
+            step *= min(1.0, 0.3 / np.abs(step).max())
+            x = x + step
+            new = self.residual(channel, x)
+            change = inverse @ (new - residual)
+            scale = step @ change
+            if abs(scale) > 1e-3 * (step @ step):
+                inverse = inverse + np.outer(step - change, step @ inverse) / scale
+            residual = new
+        return x, inverse
+
+    def settled(self, channel: Channel, x: np.ndarray, everywhere: bool = True) -> bool:
+        """Move nodes to their lowest wells; is x then a fixed point?"""
+        channel.settle(self.sector.unpack(x).overlaps(self.problem), everywhere)
+        return bool(np.abs(self.residual(channel, x)).max() <= self.tol)
+
+    def locate(self, channel: Channel, x: np.ndarray) -> np.ndarray:
+        """Root on a cheap node set, by Powell's hybrid method."""
+        for _ in range(SETTLE_ROUNDS):
+            if self.settled(channel, x):
+                break
+            options = {"xtol": 1e-9, "eps": 1e-10, "maxfev": 30 * (len(x) + 1)}
+            x = find_root(lambda y: self.residual(channel, y), x, options=options).x
+        return x
+
+    def refine(self, channel: Channel, guide: Channel, x: np.ndarray) -> np.ndarray:
+        """Root on the full node set, with the Jacobian of the cheap one.
+
+        A node with one well at some x gains a second one only above it, so that close to an x where
+        all nodes were examined only those that had several wells need to be looked at again.
+        """
+        inverse = np.linalg.pinv(self.jacobian(guide, x))
+        x, inverse = self.polish(channel, x, inverse, ROUGH)
+        for _ in range(SETTLE_ROUNDS):
+            examined = x
+            done = self.settled(channel, x)
+            for _ in range(SETTLE_ROUNDS):
+                if done:
+                    break
+                x, inverse = self.polish(channel, x, inverse, 0.1 * self.tol)
+                done = self.settled(channel, x, everywhere=False)
+            if np.abs(x - examined).max() < NEARBY:
+                break
+        return x
+
+    def starts(self, law: WeightLaw | None, guide: Channel) -> Iterator[np.ndarray]:
+        """Coordinates to start from, cheapest first; later ones are tried if these fail."""
+        if law is not None:
+            yield self.sector.pack(law)
+        rough = self.sector.pack(starting_law(self.problem, self.sector))
+        yield self.relax(guide, rough)
+        for factor in (3.0, 1 / 3):  # walk in from an alpha where the branch may be plainer
+            x = None
+            for alpha in self.alpha * factor ** np.linspace(1, 0, 9):
+                step = Search(self.problem, float(alpha), self.sector, 1e-5)
+                x = step.relax(guide, rough) if x is None else x
+                x = step.locate(guide, x)
+            yield x
+
+    def resolution(self, rule: Rule, guide: Channel, x: np.ndarray) -> float:
+        """Quadrature error of the order parameter: spread of its roots on quarters of the nodes.
+
+        The direct way, since close to the end of a branch errors are amplified and jumps of the
+        proximal operator defeat a linear estimate. Infinite if a quarter has no root.
+        """
+        orders = []
+        for part in rule.split(QUARTERS):
+            channel = Channel(self.problem, part)
+            y = self.refine(channel, guide, x)
+            if np.abs(self.residual(channel, y)).max() > 1e-4:
+                return float("inf")
+            orders.append(y[self.sector.order_entries])
+        spread = np.std(orders, axis=0, ddof=1) / np.sqrt(QUARTERS)
+        return float(np.linalg.norm(spread))
