@@ -40,7 +40,7 @@ def linear_baseline(problem: Problem) -> Baseline:
     L, t = problem.length, problem.teacher_rank
     order = int(MAX_NODES ** (1 / (L * t)))
     rule = (
-        gauss_hermite(L * t, min(order, 80))
+        gauss_hermite(L * t, min(order, 100))
         if order >= 16
         else sobol_normal(L * t, MAX_NODES, (0,))
     )

@@ -22,7 +22,7 @@ from scipy.linalg import solve_triangular
 
 from phasecore.overlaps import ConjugateOverlaps, Overlaps
 from phasecore.problem import Problem
-from phasecore.proximal import Moreau, descend, lowest_well
+from phasecore.proximal import Moreau, follow_wells, lowest_well
 from phasecore.quadrature import Rule
 
 
@@ -38,7 +38,8 @@ class Fields:
 class Channel:
     """Conjugate overlaps as a deterministic function of overlaps, on frozen nodes.
 
-    It remembers the minimiser of every node, so that the next call starts from it.
+    It remembers the minimiser of every node, so that the next call starts from it, and the second
+    well of nodes that have one, so that a node jumps when its two wells cross.
     """
 
     def __init__(self, problem: Problem, rule: Rule) -> None:
@@ -50,7 +51,8 @@ class Channel:
         self.h = np.linalg.cholesky(rho_h) @ rule.points[: self.size_h]
         self.T = problem.target(self.h.reshape(problem.length, -1, len(rule.weights)))
         self.z: np.ndarray | None = None
-        self.contested = np.arange(len(rule.weights))
+        self.contested = np.zeros(0, dtype=int)
+        self.rival = np.zeros((problem.length * problem.n_fields, 0))
         self.sweeps = 0
 
     def fields(self, overlaps: Overlaps) -> Fields:
@@ -71,19 +73,20 @@ class Channel:
         precision = np.linalg.inv(fields.V)
         return Moreau(self.problem.student, self.rho, precision, fields.w, self.T)
 
-    def settle(self, overlaps: Overlaps, everywhere: bool = True) -> None:
-        """Move nodes to their global minimum: all, or those last seen to have several wells."""
+    def settle(self, overlaps: Overlaps, follow: bool = True) -> None:
+        """Move every node to its global minimum; ``follow`` the second wells from here on."""
         moreau = self.moreau(self.fields(overlaps))
-        nodes = np.arange(moreau.w.shape[1]) if everywhere else self.contested
         start = moreau.w if self.z is None else self.z
-        self.z, contested = lowest_well(moreau, self.problem.length, start, nodes)
-        if everywhere:
-            self.contested = contested
+        self.z, nodes, rival = lowest_well(moreau, self.problem.length, start)
+        keep = slice(None) if follow else slice(0)
+        self.contested, self.rival = nodes[keep], rival[:, keep]
 
     def minimise(self, fields: Fields) -> tuple[np.ndarray, np.ndarray]:
-        """Minimiser and Moreau envelope at each node, in the well of the previous call (first: of w)."""
-        moreau = self.moreau(fields)
-        self.z, energy = descend(moreau, fields.w if self.z is None else self.z)
+        """Minimiser and Moreau envelope: the lower of the wells known at each node."""
+        start = fields.w if self.z is None else self.z
+        self.z, energy, self.rival = follow_wells(
+            self.moreau(fields), start, self.contested, self.rival
+        )
         return self.z, energy
 
     def conjugates(self, alpha: float, overlaps: Overlaps) -> ConjugateOverlaps:

@@ -65,7 +65,7 @@ def descend(
     """
     z = start.copy()
     energy = np.empty(z.shape[1])
-    near = MERGE * np.sqrt((moreau.w**2).mean())
+    near = MERGE * np.sqrt((moreau.w**2).sum() / max(moreau.w.size, 1))
     for lo in range(0, z.shape[1], CHUNK):
         block = slice(lo, lo + CHUNK)
         old = None if known is None else known[:, block]
@@ -134,9 +134,9 @@ def _solve_modified(hess: np.ndarray, grad: np.ndarray, floor: np.ndarray) -> np
     return x
 
 
-def starting_points(w: np.ndarray, length: int) -> list[np.ndarray]:
-    """Where to look for other wells than the one followed: w, 0, -w and its token flips."""
-    starts = [w, 1e-3 * w, -w]
+def starting_points(w: np.ndarray, z: np.ndarray, length: int) -> list[np.ndarray]:
+    """Where to look for other wells than that of z: w, 0, the mirror image of z, token flips of w."""
+    starts = [w, 1e-3 * w, -z]
     tokens = w.reshape(length, -1, w.shape[1])
     for token in range(length):
         flipped = tokens.copy()
@@ -146,26 +146,48 @@ def starting_points(w: np.ndarray, length: int) -> list[np.ndarray]:
 
 
 def lowest_well(
-    moreau: Moreau, length: int, z: np.ndarray, nodes: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Global minimiser at ``nodes`` over all starting points and the wells of ``z``.
+    moreau: Moreau, length: int, z: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Global minimiser over all starting points and the wells of ``z`` (LR, N).
 
-    Returns z (LR, N) at its minima, and those of ``nodes`` at which E has more than one well.
+    Returns z at the global minima, the nodes at which E has another well, and its bottom there.
     A start s is tried only where it can matter: every point nearer to s than to w (in the metric
     V^{-1}) has E at least (1/8) (s-w)^T V^{-1} (s-w), so nodes already below half of that are
     skipped (half, because a descent from s may end nearer to w).
     """
     z, energy = descend(moreau, z)
-    gain = WELL_TOL * energy.mean()
-    many = np.zeros(len(energy), dtype=bool)
-    w = moreau.w[:, nodes]
-    for start in starting_points(w, length) if len(nodes) else ():
-        shift = start - w
+    rival, rival_energy = z.copy(), np.full(len(energy), np.inf)
+    for start in starting_points(moreau.w, z, length):
+        shift = start - moreau.w
         bound = 0.06 * (shift * (moreau.precision @ shift)).sum(0)
-        within = np.flatnonzero(bound <= energy[nodes])
-        tried = nodes[within]
-        found, found_energy = descend(moreau.take(tried), start[:, within], known=z[:, tried])
-        many[tried] |= np.isfinite(found_energy)
-        lower = found_energy < energy[tried] - gain
-        z[:, tried[lower]], energy[tried[lower]] = found[:, lower], found_energy[lower]
-    return z, np.flatnonzero(many)
+        nodes = np.flatnonzero(bound <= energy)
+        found, found_energy = descend(moreau.take(nodes), start[:, nodes], known=z[:, nodes])
+        closer = found_energy < rival_energy[nodes]
+        rival[:, nodes[closer]] = found[:, closer]
+        rival_energy[nodes[closer]] = found_energy[closer]
+        _swap_lower(z, energy, rival, rival_energy, slice(None))
+    contested = np.flatnonzero(np.isfinite(rival_energy))
+    return z, contested, rival[:, contested]
+
+
+def follow_wells(
+    moreau: Moreau, z: np.ndarray, nodes: np.ndarray, rival: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Lower of the two wells followed from ``z`` (LR, N) and, at ``nodes``, from ``rival``.
+
+    Returns z, E(z) and the bottoms of the higher wells.
+    """
+    z, energy = descend(moreau, z)
+    rival, rival_energy = descend(moreau.take(nodes), rival)
+    _swap_lower(z, energy, rival, rival_energy, nodes)
+    return z, energy, rival
+
+
+def _swap_lower(
+    z: np.ndarray, energy: np.ndarray, rival: np.ndarray, rival_energy: np.ndarray, nodes
+) -> None:
+    """Exchange z and its rival, in place, at those ``nodes`` where the rival is lower."""
+    lower = rival_energy < energy[nodes] - WELL_TOL * energy.mean()
+    at = np.flatnonzero(lower) if isinstance(nodes, slice) else nodes[lower]
+    z[:, at], rival[:, lower] = rival[:, lower], z[:, at]
+    energy[at], rival_energy[lower] = rival_energy[lower], energy[at]

@@ -19,8 +19,9 @@ from phasecore.quadrature import Rule, sobol_normal
 from phasecore.sector import Sector, starting_law
 
 COARSE = 2**10
-SETTLE_ROUNDS = 6
+SETTLE_ROUNDS = 4
 MAX_POLISH = 15
+MAX_CONTRACT = 12
 ROUGH = 1e-3  # residual at which wells are first examined on the full node set
 NEARBY = 0.01  # change of coordinates (logarithms) below which wells need no second look
 QUARTERS = 4
@@ -87,39 +88,53 @@ class Search:
             residual = new
         return x, inverse
 
-    def settled(self, channel: Channel, x: np.ndarray, everywhere: bool = True) -> bool:
+    def settled(self, channel: Channel, x: np.ndarray, follow: bool = True) -> bool:
         """Move nodes to their lowest wells; is x then a fixed point?"""
-        channel.settle(self.sector.unpack(x).overlaps(self.problem), everywhere)
+        channel.settle(self.sector.unpack(x).overlaps(self.problem), follow)
         return bool(np.abs(self.residual(channel, x)).max() <= self.tol)
 
     def locate(self, channel: Channel, x: np.ndarray) -> np.ndarray:
-        """Root on a cheap node set, by Powell's hybrid method."""
+        """Root on a cheap node set."""
         for _ in range(SETTLE_ROUNDS):
             if self.settled(channel, x):
                 break
-            options = {"xtol": 1e-9, "eps": 1e-10, "maxfev": 30 * (len(x) + 1)}
-            x = find_root(lambda y: self.residual(channel, y), x, options=options).x
+            x = self.hybrid(channel, x)
         return x
 
     def refine(self, channel: Channel, guide: Channel, x: np.ndarray) -> np.ndarray:
         """Root on the full node set, with the Jacobian of the cheap one.
 
         A node with one well at some x gains a second one only above it, so that close to an x where
-        all nodes were examined only those that had several wells need to be looked at again.
+        all nodes were examined following the known wells is enough. Where jumps between wells make
+        the map too rough for that (close to the end of a branch), nodes are kept in their wells
+        while the smooth map is solved, and moved in between: slower, but it contracts.
         """
         inverse = np.linalg.pinv(self.jacobian(guide, x))
         x, inverse = self.polish(channel, x, inverse, ROUGH)
         for _ in range(SETTLE_ROUNDS):
             examined = x
-            done = self.settled(channel, x)
-            for _ in range(SETTLE_ROUNDS):
-                if done:
-                    break
-                x, inverse = self.polish(channel, x, inverse, 0.1 * self.tol)
-                done = self.settled(channel, x, everywhere=False)
+            if self.settled(channel, x):
+                return x
+            x, inverse = self.polish(channel, x, inverse, 0.1 * self.tol)
+            solved = np.abs(self.residual(channel, x)).max() <= self.tol
+            if not solved:
+                return self.contract(channel, examined)
             if np.abs(x - examined).max() < NEARBY:
                 break
         return x
+
+    def contract(self, channel: Channel, x: np.ndarray) -> np.ndarray:
+        """Alternate a root at fixed wells with moving every node to its lowest well."""
+        for _ in range(MAX_CONTRACT):
+            if self.settled(channel, x, follow=False):
+                break
+            x = self.hybrid(channel, x)
+        return x
+
+    def hybrid(self, channel: Channel, x: np.ndarray) -> np.ndarray:
+        """Powell's hybrid method with forward differences: robust, n + 1 sweeps to begin with."""
+        options = {"xtol": 1e-10, "eps": 1e-10, "maxfev": 30 * (len(x) + 1), "factor": 0.1}
+        return find_root(lambda y: self.residual(channel, y), x, options=options).x
 
     def starts(self, law: WeightLaw | None, guide: Channel) -> Iterator[np.ndarray]:
         """Coordinates to start from, cheapest first; later ones are tried if these fail."""
@@ -141,11 +156,11 @@ class Search:
         The direct way, since close to the end of a branch errors are amplified and jumps of the
         proximal operator defeat a linear estimate. Infinite if a quarter has no root.
         """
-        orders = []
+        orders, rough = [], Search(self.problem, self.alpha, self.sector, 1e-4)
         for part in rule.split(QUARTERS):
             channel = Channel(self.problem, part)
-            y = self.refine(channel, guide, x)
-            if np.abs(self.residual(channel, y)).max() > 1e-4:
+            y = rough.refine(channel, guide, x)
+            if np.abs(rough.residual(channel, y)).max() > rough.tol:
                 return float("inf")
             orders.append(y[self.sector.order_entries])
         spread = np.std(orders, axis=0, ddof=1) / np.sqrt(QUARTERS)

@@ -27,6 +27,7 @@ from phasecore.search import Search
 from phasecore.sector import BRANCHES, Sector
 from phasecore.solution import ConvergenceError, Solution, Status
 
+SIGNIFICANT = 4  # standard errors (of four quarters of the nodes) that an order parameter must exceed
 DOUBTFUL = 0.2  # share of the mean in the weights below which it is compared with its error
 
 
@@ -94,16 +95,20 @@ def _solve(
     """Try the starts in turn; the first that gives a converged solution wins."""
     entropy = (seed, scramble)
     guide = search.guide(n, entropy)
-    failures = []
+    failures: list[Solution] = []
+    strongest = 0.0
     for start in search.starts(law, guide):
+        x = search.locate(guide, start)
+        alignment = search.sector.alignment(search.sector.unpack(x))
+        if failures and alignment < 1.5 * strongest:
+            continue  # the same root again, or one closer to the agnostic point
+        strongest = max(strongest, alignment)
         fine = search.channel(n, entropy)
-        x = search.refine(fine, guide, search.locate(guide, start))
-        solution = _report(search, branch, fine, guide, x, seed)
+        solution = _report(search, branch, fine, guide, search.refine(fine, guide, x), seed)
         if solution.converged:
             return solution
         failures.append(solution)
-    resolved = [s for s in failures if s.status is not Status.NOT_FOUND]
-    return min(resolved or failures, key=lambda s: s.residual)
+    return min(failures, key=lambda s: (s.status is not Status.BELOW_RESOLUTION, s.residual))
 
 
 def _report(
@@ -117,14 +122,11 @@ def _report(
     residual = float(np.abs(search.sector.residual(law, tilt(problem, hats))).max())
     at_prox, at_fresh = channel.mean_losses(overlaps)
     resolution = math.nan
-    if residual > search.tol:
-        status = Status.NOT_CONVERGED
-    else:
-        status = Status.CONVERGED
+    status = Status.CONVERGED if residual <= search.tol else Status.NOT_CONVERGED
     if search.sector.alignment(law) < DOUBTFUL:
         resolution = search.resolution(channel.rule, guide, x)
         order = np.linalg.norm(x[search.sector.order_entries])
-        if order < 3 * resolution:
+        if order < SIGNIFICANT * resolution:
             status = Status.BELOW_RESOLUTION if residual <= search.tol else Status.NOT_FOUND
     return Solution(
         problem=problem,
