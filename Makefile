@@ -26,7 +26,7 @@ SOURCES := _config.yml _toc.yml requirements.txt \
 # pytest do not fight over two cores.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help book test lint format bench gpu-check strip refresh clean
+.PHONY: help book test lint format bench mutations gpu-check strip refresh clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -67,6 +67,9 @@ format: $(READY)  ## let ruff rewrite the sources
 
 bench: $(READY)  ## time the solver and the trainer (never part of the tests)
 	$(PYTEST) benchmarks --benchmark-only
+
+mutations: $(READY)  ## break formulas on purpose, in a copy: each break must make a test fail
+	$(PY) tests/mutations.py
 
 gpu-check: $(READY)  ## compare CPU and CUDA, where there is a CUDA device
 	$(PYTEST) -m gpu -s tests/test_gpu.py

@@ -6,7 +6,8 @@ The target's fields h (L, t) and the student's fields w (L, R) are jointly Gauss
 
 and g = V^{-1}(z - w) with z the proximal operator. Then
 
-    m_hat = alpha E g,   q_hat = alpha E g g^T,   [theta_hat, -V_hat] = alpha E[g (C^{-1}(h, w-m))^T].
+    m_hat = alpha E g,   q_hat = alpha E g g^T,
+    [theta_hat, -V_hat] = alpha E[g (C^{-1}(h, w-m))^T].
 
 The last line is Stein's lemma for alpha E[dg/d(h, w)]: it also counts the jumps of the proximal
 operator, which the average of its derivative misses. Source: paper, state evolution; the joint

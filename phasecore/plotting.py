@@ -29,44 +29,28 @@ def use_style() -> None:
 
 
 def branch_curves(
-    ax: Axes, table: pd.DataFrame, y: str, *, x: str = "alpha", scale: float = 1.0, label: str = ""
+    ax: Axes, table: pd.DataFrame, y: str, *, x: str = "alpha", scale: float = 1.0
 ) -> None:
     """One line per branch: ``scale * table[y]`` against ``table[x]``, a band for ``y``'s error.
 
-    Only converged rows are drawn. With ``label`` "start" or "end" the branch is named there.
+    Only converged rows are drawn.
     """
     converged = table[table["status"] == "converged"]
     for branch, rows in converged.groupby("branch"):
-        name, values = str(branch), scale * rows[y]
-        ax.plot(rows[x], values, color=COLORS[name])
+        color, values = COLORS[str(branch)], scale * rows[y]
+        ax.plot(rows[x], values, color=color)
         if f"{y}_stderr" in rows:
             error = scale * rows[f"{y}_stderr"]
-            ax.fill_between(
-                rows[x], values - error, values + error, color=COLORS[name], alpha=0.25, lw=0
-            )
-        if label:
-            point, side = (0, "right") if label == "start" else (-1, "left")
-            ax.annotate(
-                name,
-                (rows[x].iloc[point], values.iloc[point]),
-                xytext=(-5 if label == "start" else 5, 0),
-                textcoords="offset points",
-                ha=side,
-                va="center",
-                color=COLORS[name],
-                annotation_clip=False,
-            )
+            ax.fill_between(rows[x], values - error, values + error, color=color, alpha=0.25, lw=0)
 
 
-def trained_means(
-    ax: Axes, table: pd.DataFrame, *, x: str = "alpha", scale: float = 1.0, shift: float = 0.0
-) -> None:
+def trained_means(ax: Axes, table: pd.DataFrame, *, x: str = "alpha", scale: float = 1.0) -> None:
     """Points with error bars from a table with the columns branch, x, mean, low, high."""
     for branch, rows in table.groupby("branch"):
         name = str(branch)
         bars = np.abs(rows[["low", "high"]].to_numpy().T - rows["mean"].to_numpy())
         ax.errorbar(
-            rows[x] + shift,
+            rows[x],
             scale * rows["mean"],
             scale * bars,
             fmt=MARKERS[name],
@@ -77,20 +61,12 @@ def trained_means(
         )
 
 
-def baseline_line(ax: Axes, level: float, *, at: float = 0.98, above: bool = True) -> None:
+def baseline_line(ax: Axes, level: float) -> None:
     """Dashed horizontal line at the test error of linear positional attention, with its name."""
     color = COLORS["linear baseline"]
     ax.axhline(level, color=color, ls=(0, (4, 2)), lw=1.4)
-    ax.annotate(
-        "linear baseline",
-        (at, level),
-        xycoords=ax.get_yaxis_transform(),
-        xytext=(0, 4 if above else -4),
-        textcoords="offset points",
-        ha="right",
-        va="bottom" if above else "top",
-        color=color,
-    )
+    ax.annotate("linear baseline", (0.98, level), xycoords=ax.get_yaxis_transform(),
+                xytext=(0, 4), textcoords="offset points", ha="right", color=color)  # fmt: skip
 
 
 def threshold_line(ax: Axes, value: float, name: str) -> None:
@@ -117,12 +93,11 @@ def seeds_and_theory(
     """
     for place, name in enumerate(("positional", "semantic")):
         color = COLORS[name]
-        row = means[means["branch"] == name].iloc[0]
-        ax.hlines(scale * row["theory"], place - 0.32, place + 0.32, color=color, lw=2.2)
+        mean = means[means["branch"] == name]
+        ax.hlines(scale * mean["theory"], place - 0.32, place + 0.32, color=color, lw=2.2)
         values = scale * runs.loc[runs["branch"] == name, y]
         ax.scatter(np.full(len(values), place - 0.16), values, s=14, color=color, alpha=0.45, lw=0)
-        trained_means(ax, means[means["branch"] == name].assign(place=place), x="place",
-                      scale=scale, shift=0.14)  # fmt: skip
+        trained_means(ax, mean.assign(place=place + 0.14), x="place", scale=scale)
     ax.set_xticks([0, 1], ["positional", "semantic"])
     ax.set_xlim(-0.6, 1.6)
 
@@ -130,40 +105,38 @@ def seeds_and_theory(
 def overlap_plane(
     ax: Axes, runs: pd.DataFrame, theory: pd.DataFrame, *, scale: float = 1.0
 ) -> None:
-    """Seeds in the plane of the signed overlaps, with the prediction of each branch as a cross."""
+    """Seeds in the plane of the signed overlaps, with the prediction of each branch as a plus."""
     ax.axhline(0, color=INK, lw=0.6)
     ax.axvline(0, color=INK, lw=0.6)
     for branch, rows in runs.groupby("branch"):
         name = str(branch)
-        ax.scatter(scale * rows["m_signed"], scale * rows["theta_signed"], s=26, alpha=0.6,
+        ax.scatter(scale * rows["m_signed"], scale * rows["theta_signed"], s=24, alpha=0.6,
                    color=COLORS[name], marker=MARKERS[name], lw=0)  # fmt: skip
     for row in theory.itertuples():
         x, y = scale * row.m, scale * row.theta  # type: ignore[operator]
-        ax.plot(x, y, marker="x", ms=9, mew=2.2, color=INK, zorder=5)
-        ax.annotate(str(row.branch), (x, y), xytext=(9, 9), textcoords="offset points",
+        ax.plot(x, y, marker="+", ms=15, mew=1.6, color=INK, zorder=5)
+        ax.annotate(str(row.branch), (x, y), xytext=(14, 14), textcoords="offset points",
                     color=COLORS[str(row.branch)])  # fmt: skip
 
 
-def attention_matrix(ax: Axes, S: Any, title: str = "", *, color: str = INK) -> None:
+def attention_matrix(ax: Axes, S: Any, title: str = "") -> None:
     """One (L, L) attention matrix: row l is how much token l takes from each token."""
     S = np.asarray(S)
     ax.imshow(S, vmin=0, vmax=1, cmap="Greys")
     for (row, column), entry in np.ndenumerate(S):
         ax.text(column, row, f"{entry:.2f}", ha="center", va="center",
-                color="white" if entry > 0.55 else INK)  # fmt: skip
+                color="white" if entry > 0.58 else INK)  # fmt: skip
     ticks = np.arange(len(S))
     ax.set_xticks(ticks, ticks + 1)
     ax.set_yticks(ticks, ticks + 1)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
-    ax.set_title(title, color=color, loc="center")
+    ax.set_title(title, loc="center")
 
 
 def sentence(ax: Axes, x: Any, title: str, *, limit: float) -> Any:
     """Entries of an (L, columns) array as colours between -limit and limit; returns the image."""
     image = ax.imshow(np.asarray(x), cmap="PuOr", vmin=-limit, vmax=limit, aspect="auto")
-    ax.set_yticks(np.arange(len(x)), [f"{row + 1}" for row in range(len(x))])
-    ax.set_ylabel("token")
     ax.set_title(title)
     ax.spines[:].set_visible(False)
     return image
@@ -174,9 +147,9 @@ def model_diagram(ax: Axes) -> None:
     ax.set(xlim=(0, 10), ylim=(0, 6.5))
     ax.axis("off")
 
-    def box(x: float, y: float, text: str, *, width: float = 3.3, edge: str = INK) -> None:
-        ax.add_patch(FancyBboxPatch((x - width / 2, y - 0.42), width, 0.84, lw=1.3, fc=PALE,
-                                    boxstyle="round,pad=0.04,rounding_size=0.12", ec=edge))  # fmt: skip
+    def box(x: float, y: float, text: str, width: float) -> None:
+        corner, shape = (x - width / 2, y - 0.42), "round,pad=0.04,rounding_size=0.12"
+        ax.add_patch(FancyBboxPatch(corner, width, 0.84, boxstyle=shape, lw=1.3, fc=PALE, ec=INK))
         ax.text(x, y, text, ha="center", va="center")
 
     def arrow(start: tuple[float, float], end: tuple[float, float]) -> None:
@@ -206,7 +179,7 @@ def model_diagram(ax: Axes) -> None:
         arrow((5.0 + (x - 5.0) * 0.6, 0.96), (x, 1.74))
     ax.annotate("", (5.5, 5.1), (4.5, 5.1), arrowprops={"arrowstyle": "<|-|>", "color": INK})
     ax.text(5.0, 5.62, "risk", ha="center", va="center")
-    ax.text(9.0, 1.22, "+ positions $p$", ha="center", va="center")
+    ax.text(7.45, 1.26, "+ positions $p$", ha="left", va="center")
 
 
 def attention_scatter(ax: Axes, target: Any, student: Any, branch: str) -> None:
@@ -238,7 +211,11 @@ def gap_curve(ax: Axes, alpha: Any, gap: Any, points: pd.DataFrame, *, scale: fl
     ax.plot(alpha, gap, color=INK)
     for lower, chosen in (("positional", gap < 0), ("semantic", gap > 0)):
         ax.fill_between(alpha, 0, gap, where=chosen, interpolate=True, color=COLORS[lower],
-                        alpha=0.25, lw=0)  # fmt: skip
+                        alpha=0.18, lw=0)  # fmt: skip
+    for lower, place, side in (("semantic", 4, "bottom"), ("positional", -4, "top")):
+        ax.annotate(f"{lower} lower", (0.97, 0), xycoords=ax.get_yaxis_transform(), ha="right",
+                    va=side, xytext=(0, place), textcoords="offset points",
+                    color=COLORS[lower])  # fmt: skip
     bars = np.abs(points[["low", "high"]].to_numpy().T - points["mean"].to_numpy())
     ax.errorbar(points["alpha"], scale * points["mean"], scale * bars, fmt="D", color=INK,
                 markerfacecolor="white", markeredgewidth=1.5)  # fmt: skip

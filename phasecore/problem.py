@@ -247,8 +247,8 @@ class Problem:
         return Attention(np.eye(self.teacher_rank), ACTIVATIONS["softmax"], 1.0)
 
     def target(self, h: Any, xp: Any = np) -> Any:
-        """Target attention ``T(h) = (1-omega) softmax(h h^T) + omega A``, (L, t, N) -> (L, L, N)."""
-        A = self.A[:, :, None] if xp is np else xp.as_tensor(self.A[:, :, None]).to(h)
+        """Target ``T(h) = (1-omega) softmax(h h^T) + omega A``, (L, t, N) -> (L, L, N)."""
+        A = self.A[:, :, None] if xp is np else xp.as_tensor(self.A[:, :, None].copy()).to(h)
         return (1 - self.omega) * self.teacher.value(h, xp) + self.omega * A
 
     def to_dict(self) -> dict[str, Any]:

@@ -135,7 +135,7 @@ def _solve_modified(hess: np.ndarray, grad: np.ndarray, floor: np.ndarray) -> np
 
 
 def starting_points(w: np.ndarray, z: np.ndarray, length: int) -> list[np.ndarray]:
-    """Where to look for other wells than that of z: w, 0, the mirror image of z, token flips of w."""
+    """Where to look for other wells than that of z: w, 0, -z, and w with one token flipped."""
     starts = [w, 1e-3 * w, -z]
     tokens = w.reshape(length, -1, w.shape[1])
     for token in range(length):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
@@ -42,7 +43,8 @@ def sobol_normal(dim: int, n: int, entropy: tuple[int, ...]) -> Rule:
     Different entropies give independent scrambles, each an unbiased rule.
     """
     rng = np.random.default_rng(np.random.SeedSequence(entropy))
-    sampler = qmc.Sobol(dim, scramble=True, **{_SEED: rng})
+    options: dict[str, Any] = {_SEED: rng}
+    sampler = qmc.Sobol(dim, scramble=True, **options)
     uniform = sampler.random(n).T
     # 64-bit scrambling can return exactly 0, which the normal quantile sends to -infinity
     points = ndtri(np.clip(uniform, 2.0**-54, 1 - 2.0**-53))

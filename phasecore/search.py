@@ -23,7 +23,6 @@ SETTLE_ROUNDS = 4
 MAX_POLISH = 15
 MAX_CONTRACT = 12
 ROUGH = 1e-3  # residual at which wells are first examined on the full node set
-NEARBY = 0.01  # change of coordinates (logarithms) below which wells need no second look
 QUARTERS = 4
 
 
@@ -64,7 +63,8 @@ class Search:
         return x
 
     def jacobian(self, channel: Channel, x: np.ndarray) -> np.ndarray:
-        """Forward differences on ``channel``, every node kept in its well."""
+        """Forward differences on ``channel``, every node kept in its well: a jump has no slope."""
+        channel.settle(self.sector.unpack(x).overlaps(self.problem), follow=False)
         base, step = self.residual(channel, x), 1e-5
         columns = [self.residual(channel, x + step * e) - base for e in np.eye(len(x))]
         return np.stack(columns, axis=1) / step
@@ -91,6 +91,10 @@ class Search:
     def settled(self, channel: Channel, x: np.ndarray, follow: bool = True) -> bool:
         """Move nodes to their lowest wells; is x then a fixed point?"""
         channel.settle(self.sector.unpack(x).overlaps(self.problem), follow)
+        return self.solved(channel, x)
+
+    def solved(self, channel: Channel, x: np.ndarray) -> bool:
+        """Is x a fixed point of the map with every node in its present well?"""
         return bool(np.abs(self.residual(channel, x)).max() <= self.tol)
 
     def locate(self, channel: Channel, x: np.ndarray) -> np.ndarray:
@@ -98,16 +102,19 @@ class Search:
         for _ in range(SETTLE_ROUNDS):
             if self.settled(channel, x):
                 break
-            x = self.hybrid(channel, x)
+            before, x = x, self.hybrid(channel, x)
+            if np.abs(x - before).max() < ROUGH:
+                break  # a jump where the root should be: good enough for a guide
         return x
 
     def refine(self, channel: Channel, guide: Channel, x: np.ndarray) -> np.ndarray:
         """Root on the full node set, with the Jacobian of the cheap one.
 
-        A node with one well at some x gains a second one only above it, so that close to an x where
-        all nodes were examined following the known wells is enough. Where jumps between wells make
-        the map too rough for that (close to the end of a branch), nodes are kept in their wells
-        while the smooth map is solved, and moved in between: slower, but it contracts.
+        It counts only if it is one with every node at its lowest well, searched afresh: following
+        wells is not enough, since one that vanishes drops its node into any other. Where jumps
+        between wells make the map too rough for that (close to the end of a branch), nodes are
+        kept in their wells while the smooth map is solved, and moved in between: slower, but it
+        contracts. Either way the last thing done to the channel is to settle it at x.
         """
         inverse = np.linalg.pinv(self.jacobian(guide, x))
         x, inverse = self.polish(channel, x, inverse, ROUGH)
@@ -116,19 +123,21 @@ class Search:
             if self.settled(channel, x):
                 return x
             x, inverse = self.polish(channel, x, inverse, 0.1 * self.tol)
-            solved = np.abs(self.residual(channel, x)).max() <= self.tol
-            if not solved:
-                return self.contract(channel, examined)
-            if np.abs(x - examined).max() < NEARBY:
+            if not self.solved(channel, x):
                 break
-        return x
+        return self.contract(channel, examined, inverse)
 
-    def contract(self, channel: Channel, x: np.ndarray) -> np.ndarray:
+    def contract(self, channel: Channel, x: np.ndarray, inverse: np.ndarray) -> np.ndarray:
         """Alternate a root at fixed wells with moving every node to its lowest well."""
         for _ in range(MAX_CONTRACT):
             if self.settled(channel, x, follow=False):
-                break
-            x = self.hybrid(channel, x)
+                return x
+            y, better = self.polish(channel, x, inverse, 0.1 * self.tol)
+            if self.solved(channel, y):
+                x, inverse = y, better
+            else:
+                x = self.hybrid(channel, x)
+        self.settled(channel, x, follow=False)
         return x
 
     def hybrid(self, channel: Channel, x: np.ndarray) -> np.ndarray:
@@ -143,24 +152,29 @@ class Search:
         rough = self.sector.pack(starting_law(self.problem, self.sector))
         yield self.relax(guide, rough)
         for factor in (3.0, 1 / 3):  # walk in from an alpha where the branch may be plainer
-            x = None
-            for alpha in self.alpha * factor ** np.linspace(1, 0, 9):
-                step = Search(self.problem, float(alpha), self.sector, 1e-5)
-                x = step.relax(guide, rough) if x is None else x
+            path = self.alpha * factor ** np.linspace(1, 0, 9)
+            steps = [Search(self.problem, float(alpha), self.sector, 1e-5) for alpha in path]
+            x = steps[0].relax(guide, rough)
+            for step in steps:
                 x = step.locate(guide, x)
             yield x
 
-    def resolution(self, rule: Rule, guide: Channel, x: np.ndarray) -> float:
+    def resolution(self, rule: Rule, x: np.ndarray) -> float:
         """Quadrature error of the order parameter: spread of its roots on quarters of the nodes.
 
         The direct way, since close to the end of a branch errors are amplified and jumps of the
-        proximal operator defeat a linear estimate. Infinite if a quarter has no root.
+        proximal operator defeat a linear estimate. The quarters are entered from half and from
+        twice the order parameter: where the map is so flat that a root can lie anywhere, they
+        then say so. Infinite if a quarter has no root.
         """
-        orders, rough = [], Search(self.problem, self.alpha, self.sector, 1e-4)
-        for part in rule.split(QUARTERS):
-            channel = Channel(self.problem, part)
-            y = rough.refine(channel, guide, x)
-            if np.abs(rough.residual(channel, y)).max() > rough.tol:
+        orders, rough = [], Search(self.problem, self.alpha, self.sector, 10 * ROUGH)
+        for part, factor in zip(rule.split(QUARTERS), (0.5, 2.0) * (QUARTERS // 2), strict=True):
+            channel, y = Channel(self.problem, part), x.copy()
+            y[self.sector.order_entries] *= factor
+            y = rough.locate(channel, y)
+            if not rough.solved(channel, y):
+                y = rough.contract(channel, y, np.linalg.pinv(rough.jacobian(channel, y)))
+            if not rough.solved(channel, y):
                 return float("inf")
             orders.append(y[self.sector.order_entries])
         spread = np.std(orders, axis=0, ddof=1) / np.sqrt(QUARTERS)

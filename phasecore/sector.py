@@ -90,7 +90,8 @@ class Sector:
             old = getattr(law, name)
             parts.append((getattr(new, name) - old) / max(float(np.linalg.norm(old)), 1e-12))
         return self._join(
-            *parts,
+            parts[0],
+            parts[1],
             _log(unscale @ new.noise @ unscale),
             np.eye(law.response.shape[1]) - root @ tilt.precision @ root,
         )
@@ -105,7 +106,9 @@ class Sector:
         total = np.einsum("aii->", law.second_moment())
         return float(1 - np.einsum("aii->", law.noise) / total)
 
-    def _join(self, position, teacher, noise, response) -> np.ndarray:
+    def _join(
+        self, position: np.ndarray, teacher: np.ndarray, noise: np.ndarray, response: np.ndarray
+    ) -> np.ndarray:
         upper = self._upper
         parts = (position[:, self.position], teacher[:, self.teacher])
         return np.concatenate([p.ravel() for p in (*parts, noise[:, upper], response[:, upper])])

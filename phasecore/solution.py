@@ -96,7 +96,7 @@ class Solution:
         }
 
     def record(self) -> dict[str, Any]:
-        """One row of a table: alpha, branch, m, theta, q, V, train_loss, test_mse, residual, status.
+        """One row of a table: alpha, branch, m, theta, q, V, two losses, residual, status.
 
         m, theta, q, V are raw (not divided by sigma^2): Frobenius norms averaged over tokens,
         invariant under sign and O(r). With several scrambles their means, and ``*_stderr``.

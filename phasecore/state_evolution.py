@@ -27,7 +27,7 @@ from phasecore.search import Search
 from phasecore.sector import BRANCHES, Sector
 from phasecore.solution import ConvergenceError, Solution, Status
 
-SIGNIFICANT = 4  # standard errors (of four quarters of the nodes) that an order parameter must exceed
+SIGNIFICANT = 4  # standard errors, from quarters of the nodes, that an order parameter must exceed
 DOUBTFUL = 0.2  # share of the mean in the weights below which it is compared with its error
 
 
@@ -124,7 +124,7 @@ def _report(
     resolution = math.nan
     status = Status.CONVERGED if residual <= search.tol else Status.NOT_CONVERGED
     if search.sector.alignment(law) < DOUBTFUL:
-        resolution = search.resolution(channel.rule, guide, x)
+        resolution = search.resolution(channel.rule, x)
         order = np.linalg.norm(x[search.sector.order_entries])
         if order < SIGNIFICANT * resolution:
             status = Status.BELOW_RESOLUTION if residual <= search.tol else Status.NOT_FOUND

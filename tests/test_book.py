@@ -19,6 +19,7 @@ BOOK = ROOT / "_build" / "html"
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text())
 PAGES = [TOC["root"], *(page["file"] for part in TOC["parts"] for page in part["chapters"])]
 CHROMIUM = shutil.which("chromium")
+PHONE = 400  # pixels
 QUIET = [
     "--headless",
     "--no-sandbox",
@@ -44,6 +45,8 @@ INSPECT = """async () => {
         mute: all('article img').filter(node => !node.alt || /\\.(png|svg|jpe?g)$/.test(node.alt))
             .map(node => node.src),
         complaints: all('.output.stderr').map(node => node.textContent),
+        litter: all('.output.text_plain').map(node => node.textContent)
+            .filter(text => /^\\s*(\\[?<|\\[?Text\\()/.test(text)),
     };
 }"""
 
@@ -101,6 +104,8 @@ def visit(browser: Browser, address: str, page_name: str) -> Visit:
         page.on("response", lambda r: found.errors.append(r.url) if r.status >= 400 else None)
         page.goto(address + page_name, wait_until="load")
         found.seen = page.evaluate(INSPECT)
+        page.set_viewport_size({"width": PHONE, "height": 800})
+        found.seen["width"] = page.evaluate("document.documentElement.scrollWidth")
     return found
 
 
@@ -122,6 +127,8 @@ def test_page(browser, address, name):
     assert found.seen["broken"] == [], "images that did not load"
     assert found.seen["mute"] == [], "images without alt text"
     assert found.seen["complaints"] == [], "output on stderr"
+    assert found.seen["litter"] == [], "a cell shows an object: write `_ = ...`"
+    assert found.seen["width"] <= PHONE, "the page is wider than a telephone"
     if name.startswith("notebooks/"):
         assert found.seen["pictures"] > 0
         assert found.seen["formulas"] > 0

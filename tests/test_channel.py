@@ -61,7 +61,7 @@ def shifted(overlaps: Overlaps, name: str, index: tuple[int, ...], step: float) 
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_hats_are_derivatives_of_the_moreau_envelope(name):
-    """12 scrambles, every entry, 4.5 standard errors of the paired difference (up to 60 entries)."""
+    """12 scrambles, up to 60 entries, 4.5 standard errors of the paired difference."""
     p = PROBLEMS[name]
     overlaps = law(p).overlaps(p)
     signs = {"m": ("m_hat", -1.0), "V": ("q_hat", -2.0), "q": ("V_hat", 2.0)}
@@ -142,9 +142,9 @@ def test_fresh_loss_is_a_gaussian_average_without_the_prox():
     h = rng.normal(0, 0.5, size=(2, n))
     w = theta / 0.25 * h + np.sqrt(q - theta**2 / 0.25) * rng.normal(size=(2, n))
     w += overlaps.m
-    for l, k in ((0, 1), (1, 0)):
-        S = 1 / (1 + np.exp(-w[l] * (w[l] - w[k])))
-        T = 0.7 / (1 + np.exp(-h[l] * (h[l] - h[k]))) + 0.3 * 0.6
+    for a, b in ((0, 1), (1, 0)):
+        S = 1 / (1 + np.exp(-w[a] * (w[a] - w[b])))
+        T = 0.7 / (1 + np.exp(-h[a] * (h[a] - h[b]))) + 0.3 * 0.6
         total += 0.25 * (S - T) ** 2  # both entries of the row: 2 * (1/2) sigma^2
     assert abs(total.mean() - fresh) < 3.5 * total.std() / np.sqrt(n)
 
@@ -164,7 +164,8 @@ def test_two_equal_atoms_are_one():
 def test_quadrature_rules_integrate_normals():
     for rule in (sobol_normal(3, 2**14, (1,)), gauss_hermite(3, 12)):
         np.testing.assert_allclose(rule.mean(rule.points), 0, atol=1e-3)
-        np.testing.assert_allclose((rule.points * rule.weights) @ rule.points.T, np.eye(3), atol=2e-3)
+        covariance = (rule.points * rule.weights) @ rule.points.T
+        np.testing.assert_allclose(covariance, np.eye(3), atol=2e-3)
         assert rule.weights.sum() == pytest.approx(1)
     rule = gauss_hermite(2, 12)
     assert rule.mean(rule.points[0] ** 4 * rule.points[1] ** 2) == pytest.approx(3)

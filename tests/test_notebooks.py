@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 import re
 import subprocess
@@ -79,6 +80,8 @@ def test_cells_are_few_and_short(notebook):
     for cell in cells:
         assert len(cell.source.splitlines()) <= 15, cell.source
         assert not re.search(r";\s*$", cell.source, re.M), f"write `_ = ...`: {cell.source}"
+        for line in cell.source.splitlines():
+            assert len(line) <= 80, f"runs out of the column of the page: {line}"
 
 
 def test_text_reads_the_same_in_colab(notebook):
@@ -89,6 +92,43 @@ def test_text_reads_the_same_in_colab(notebook):
             found = re.search(pattern, cell.source, re.M)
             assert not found, f"MyST {name} in a notebook: {found.group(0)!r}"
         assert not re.search(r"!\[.*?\]\(https?:|<img[^>]*https?:", cell.source), "remote image"
+
+
+def test_every_figure_has_alt_text_and_a_caption(notebook):
+    for cell, below in itertools.pairwise(notebook.cells):
+        if cell.cell_type == "code" and re.search(r"plt\.(subplots|figure)\(", cell.source):
+            assert cell.metadata.get("mystnb", {}).get("image", {}).get("alt"), cell.source
+            assert below.cell_type == "markdown", cell.source
+            assert re.match(r"\*[^*\n]+\*(\n|$)", below.source), "no caption in italics"
+
+
+def test_follows_the_template(notebook):
+    headings = [
+        line
+        for cell in notebook.cells
+        if cell.cell_type == "markdown"
+        for line in cell.source.splitlines()
+        if re.match("#+ ", line)
+    ]
+    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    sections = [line for line in headings if re.match(r"## \d+\. ", line)]
+    assert sections == [f"## {k}. {line.split('. ', 1)[1]}" for k, line in enumerate(sections, 1)]
+    assert text.count("**Claim.**") == len(sections)
+    assert text.count("**Predict before you run.**") == len(sections)
+    assert text.count("**What to see.**") == len(sections)
+    assert re.search(r"\*In this chapter\* \(\d+ minutes\)", text)
+    assert "*You need*" in text
+    end = headings.index("## Summary")
+    exercises = [line for line in headings[end:] if line.startswith("### ")]
+    assert [line for line in headings[end:] if line.startswith("## ")] == [
+        "## Summary",
+        "## Exercises",
+        "## Further reading",
+    ]
+    kinds = [re.fullmatch(r"### \d+ \((warm-up|core|open)\)", line) for line in exercises]
+    assert {kind[1] for kind in kinds if kind} == {"warm-up", "core", "open"}
+    assert all(kinds), exercises
+    assert text.count("<details>") == text.count("</details>") == len(exercises)
 
 
 def test_parameters_are_those_injected(chapter):
@@ -104,10 +144,24 @@ def test_colab_button(chapter, notebook):
     assert f"{address}/notebooks/{chapter.name}" in notebook.cells[0].source
 
 
+def solutions(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    """The code in the folded solutions, as cells to be run after the chapter."""
+    return [
+        nbformat.v4.new_code_cell(code)
+        for cell in notebook.cells
+        if cell.cell_type == "markdown"
+        for folded in re.findall(r"<details>.*?</details>", cell.source, re.S)
+        for code in re.findall(r"```python\n(.*?)```", folded, re.S)
+    ]
+
+
 @pytest.mark.slow
-def test_runs_with_small_parameters(chapter, tmp_path):
+def test_runs_with_small_parameters(chapter, notebook, tmp_path):
+    notebook.cells += solutions(notebook)
+    with_solutions = tmp_path / "with_solutions.ipynb"
+    nbformat.write(notebook, with_solutions)
     execute_notebook(
-        str(chapter),
+        str(with_solutions),
         str(tmp_path / chapter.name),
         parameters=CI_PARAMETERS[chapter.stem],
         cwd=str(chapter.parent),

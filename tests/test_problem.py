@@ -102,7 +102,8 @@ def test_bad_input_names_the_argument_and_the_value(call, error, name, value):
 def test_dictionary_round_trip(omega, sigma, lam, correlation, rank, tied):
     p = Problem.paper(omega, sigma, lam, rank=rank, tied=tied, correlation=correlation)
     q = Problem.from_dict(json.loads(json.dumps(p.to_dict())))
-    assert q == p and q.digest() == p.digest() and hash(q) == hash(p)
+    assert q == p
+    assert (q.digest(), hash(q)) == (p.digest(), hash(p))
 
 
 def test_digest_tells_problems_apart_and_is_the_same_in_another_process():
@@ -116,7 +117,7 @@ def test_paper_is_isotropic_tokens_with_opposite_encodings():
     p = Problem.paper(sigma=0.5)
     np.testing.assert_allclose(p.tokens.rho, 0.25 * np.eye(2))
     np.testing.assert_allclose(p.tokens.positions.ravel(), [1, -1])
-    assert p.n_fields == 1 and p.tokens.sigma == 0.5
+    assert (p.n_fields, p.tokens.sigma) == (1, 0.5)
     untied = Problem.paper(tied=False, rank=2, lam=(0.1, 0.2))
     np.testing.assert_allclose(untied.ridge, [0.1, 0.1, 0.2, 0.2])
     np.testing.assert_allclose(untied.score, np.kron([[0, 1], [0, 0]], np.eye(2)))

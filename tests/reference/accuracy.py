@@ -13,7 +13,7 @@ import argparse
 import csv
 import os
 import sys
-import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -55,6 +55,9 @@ class Size(NamedTuple):
     slow_scrambles: int
 
 
+SIZE = Size(2**15, 10, 2**8, 2**5)
+
+
 def reduced(m: np.ndarray, q: np.ndarray, V: np.ndarray, theta: np.ndarray) -> np.ndarray:
     """m_hat, q_hat, V_hat, theta_hat of two tokens that differ only in the sign of the encoding."""
     diagonals = [np.einsum("lala->", block) / 2 for block in (q, V, theta)]
@@ -80,9 +83,7 @@ def compare(case: tuple[float, str], size: Size, seed: int = 0) -> list[Row]:
         relative = error / value if value else np.nan
         rows.append(Row(alpha, branch, name, value, error, relative, *[np.nan] * 3))
 
-    parts = [run.conjugates for run in solution.runs]
-    stated = [[*reduced(h.m_hat, h.q_hat, h.V_hat, h.theta_hat)] for h in parts]
-    fast = np.column_stack([[run.test_mse for run in solution.runs], stated])
+    fast = [[run.test_mse, *reduced(*vars(run.conjugates).values())] for run in solution.runs]
     slow = []
     for scramble in range(size.slow_scrambles):
         nodes, _ = sobol_nodes(size.slow_nodes, 4, SLOW_SEED + seed + scramble)
@@ -90,7 +91,7 @@ def compare(case: tuple[float, str], size: Size, seed: int = 0) -> list[Row]:
         channel = slow_channel(problem, alpha, o.m, o.q, o.V, o.theta, nodes)
         slow.append([channel.test_mse, *reduced(*channel.hats)])
     names = ("test_mse", "m_hat", "q_hat", "V_hat", "theta_hat")
-    (a, da), (b, db) = mean_and_stderr(fast), mean_and_stderr(np.array(slow))
+    (a, da), (b, db) = mean_and_stderr(np.array(fast)), mean_and_stderr(np.array(slow))
     for i, name in enumerate(names):
         difference = (a[i] - b[i]) / np.hypot(da[i], db[i])
         relative = da[i] / abs(a[i])
@@ -98,25 +99,35 @@ def compare(case: tuple[float, str], size: Size, seed: int = 0) -> list[Row]:
     return rows
 
 
+def write_rows(rows: Sequence[NamedTuple], path: Path) -> None:
+    """Write a table of named tuples, whole or not at all, and print it."""
+    unfinished = path.with_suffix(".partial")
+    with unfinished.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(rows[0]._fields)
+        writer.writerows([[f"{x:.6g}" if isinstance(x, float) else x for x in r] for r in rows])
+    os.replace(unfinished, path)
+    print(path.read_text())
+
+
+def read_rows(path: Path) -> dict[tuple[float, str, str], dict[str, float]]:
+    """A written table, by (alpha, branch, quantity)."""
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    keys = [(float(r.pop("alpha")), r.pop("branch"), r.pop("quantity")) for r in rows]
+    return dict(zip(keys, [{k: float(v) for k, v in r.items()} for r in rows], strict=True))
+
+
 def main() -> None:
-    """Compare every case, print and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--size", type=int, nargs=4, default=(2**15, 10, 2**8, 2**5))
-    parser.add_argument("--jobs", type=int, default=2)
+    """Compare every case, write and print the table."""
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--output", type=Path, default=HERE / "accuracy.csv")
     options = parser.parse_args()
-    began = time.perf_counter()
     cases = [(alpha, branch) for alpha in ALPHAS for branch in BRANCHES]
     with ProcessPoolExecutor(options.jobs) as pool:
-        tables = pool.map(partial(compare, size=Size(*options.size)), cases)
-        rows = [row for table in tables for row in table]
-    partial_file = options.output.with_suffix(".partial")
-    with partial_file.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(Row._fields)
-        writer.writerows([[f"{x:.6g}" if isinstance(x, float) else x for x in r] for r in rows])
-    os.replace(partial_file, options.output)
-    print(options.output.read_text(), f"{time.perf_counter() - began:.0f} s", sep="\n")
+        tables = pool.map(partial(compare, size=SIZE), cases)
+        write_rows([row for table in tables for row in table], options.output)
 
 
 if __name__ == "__main__":

@@ -144,7 +144,7 @@ def prox(
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
         shift = flat - w.ravel()
         loss, slope = loss_and_gradient(flat.reshape(w.shape), T, B, rho)
-        return loss + 0.5 * shift @ V_inv @ shift, slope.ravel() + V_inv @ shift
+        return loss + 0.5 * float(shift @ V_inv @ shift), slope.ravel() + V_inv @ shift
 
     options = {"gtol": 1e-9}
     runs = [minimize(objective, c.ravel(), jac=True, options=options) for c in candidates]
