@@ -13,7 +13,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from scipy.optimize import brentq
+from scipy.optimize import root_scalar
 
 import phasecore as pc
 from phasecore import plotting
@@ -49,7 +49,7 @@ def crossing(problem: pc.Problem, n_nodes: int) -> float:
         ]
         return ends[0].train_loss - ends[1].train_loss
 
-    return float(brentq(gap, 1.1, 1.4, xtol=1e-3))
+    return root_scalar(gap, bracket=(1.1, 1.4), xtol=1e-3).root
 
 
 def trained_table(problem: pc.Problem, alphas: list[float], d: int, n_seeds: int) -> pd.DataFrame:
@@ -61,7 +61,8 @@ def trained_table(problem: pc.Problem, alphas: list[float], d: int, n_seeds: int
     for alpha in alphas:
         for branch in BRANCHES:
             runs = pc.train(problem, alpha, d, range(n_seeds), init=branch)
-            if (runs["status"] != "converged").any():
+            assert isinstance(runs, pd.DataFrame)  # the weights were not asked for
+            if set(runs["status"]) != {"converged"}:
                 raise RuntimeError(f"alpha = {alpha}, {branch}: {set(runs['status'])}")
             for name in ("train_loss", "test_mse"):
                 interval = mean_interval(runs[name])._asdict()
@@ -83,7 +84,7 @@ def draw(path: Path, *, n_nodes: int = 2**13, d: int = 1000, n_seeds: int = 16) 
         "test_mse": r"test error, $10^3\,\epsilon_g$",
     }
     for ax, (name, title) in zip(axes, titles.items(), strict=True):
-        means, table = points[points["quantity"] == name].copy(), curves.copy()
+        means, table = points.query("quantity == @name").copy(), curves.copy()
         if name == "train_loss":
             for column in ("mean", "low", "high"):
                 means[column] /= means["alpha"]

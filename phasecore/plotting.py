@@ -112,11 +112,11 @@ def overlap_plane(
         name = str(branch)
         ax.scatter(scale * rows["m_signed"], scale * rows["theta_signed"], s=24, alpha=0.6,
                    color=COLORS[name], marker=MARKERS[name], lw=0)  # fmt: skip
-    for row in theory.itertuples():
-        x, y = scale * row.m, scale * row.theta  # type: ignore[operator]
+    for row in theory.to_dict("records"):
+        x, y, name = scale * row["m"], scale * row["theta"], row["branch"]
         ax.plot(x, y, marker="+", ms=15, mew=1.6, color=INK, zorder=5)
-        ax.annotate(str(row.branch), (x, y), xytext=(14, 14), textcoords="offset points",
-                    color=COLORS[str(row.branch)])  # fmt: skip
+        ax.annotate(name, (x, y), xytext=(14, 14), textcoords="offset points",
+                    color=COLORS[name])  # fmt: skip
 
 
 def attention_matrix(ax: Axes, S: Any, title: str = "") -> None:

@@ -21,9 +21,10 @@ from phasecore.sector import Sector, starting_law
 COARSE = 2**10
 SETTLE_ROUNDS = 4
 MAX_POLISH = 15
-MAX_CONTRACT = 12
+MAX_CONTRACT = 16
 ROUGH = 1e-3  # residual at which wells are first examined on the full node set
 QUARTERS = 4
+ASIDE = 0.6  # so far from the root that quarters which stay there exceed what is significant
 
 
 class Search:
@@ -128,15 +129,26 @@ class Search:
         return self.contract(channel, examined, inverse)
 
     def contract(self, channel: Channel, x: np.ndarray, inverse: np.ndarray) -> np.ndarray:
-        """Alternate a root at fixed wells with moving every node to its lowest well."""
+        """Alternate a root at fixed wells with moving every node to its lowest well.
+
+        Nodes that change well while x moves make the true map steeper than the smooth one, and
+        the alternation then oscillates: it is damped when a step turns back.
+        """
+        share, last = 1.0, np.zeros_like(x)
         for _ in range(MAX_CONTRACT):
             if self.settled(channel, x, follow=False):
                 return x
             y, better = self.polish(channel, x, inverse, 0.1 * self.tol)
             if self.solved(channel, y):
-                x, inverse = y, better
+                inverse = better
             else:
-                x = self.hybrid(channel, x)
+                y = self.hybrid(channel, x)
+            if share < 1 and self.settled(channel, y, follow=False):
+                return y
+            if (y - x) @ last < 0:
+                share /= 2
+            last = y - x
+            x = x + share * last
         self.settled(channel, x, follow=False)
         return x
 
@@ -163,19 +175,17 @@ class Search:
         """Quadrature error of the order parameter: spread of its roots on quarters of the nodes.
 
         The direct way, since close to the end of a branch errors are amplified and jumps of the
-        proximal operator defeat a linear estimate. The quarters are entered from half and from
-        twice the order parameter: where the map is so flat that a root can lie anywhere, they
-        then say so. Infinite if a quarter has no root.
+        proximal operator defeat a linear estimate. The quarters are entered from below and from
+        above: where the map is so flat or so rough that a root can lie anywhere, they say so.
         """
         orders, rough = [], Search(self.problem, self.alpha, self.sector, 10 * ROUGH)
-        for part, factor in zip(rule.split(QUARTERS), (0.5, 2.0) * (QUARTERS // 2), strict=True):
+        factors = (ASIDE, 1 / ASIDE) * (QUARTERS // 2)
+        for part, factor in zip(rule.split(QUARTERS), factors, strict=True):
             channel, y = Channel(self.problem, part), x.copy()
             y[self.sector.order_entries] *= factor
             y = rough.locate(channel, y)
             if not rough.solved(channel, y):
                 y = rough.contract(channel, y, np.linalg.pinv(rough.jacobian(channel, y)))
-            if not rough.solved(channel, y):
-                return float("inf")
             orders.append(y[self.sector.order_entries])
         spread = np.std(orders, axis=0, ddof=1) / np.sqrt(QUARTERS)
         return float(np.linalg.norm(spread))

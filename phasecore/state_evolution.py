@@ -28,6 +28,7 @@ from phasecore.sector import BRANCHES, Sector
 from phasecore.solution import ConvergenceError, Solution, Status
 
 SIGNIFICANT = 4  # standard errors, from quarters of the nodes, that an order parameter must exceed
+LOST = 0.1  # residual that no jump of a node explains: there is no fixed point nearby
 DOUBTFUL = 0.2  # share of the mean in the weights below which it is compared with its error
 
 
@@ -123,6 +124,8 @@ def _report(
     at_prox, at_fresh = channel.mean_losses(overlaps)
     resolution = math.nan
     status = Status.CONVERGED if residual <= search.tol else Status.NOT_CONVERGED
+    if residual > LOST:
+        status = Status.NOT_FOUND
     if search.sector.alignment(law) < DOUBTFUL:
         resolution = search.resolution(channel.rule, x)
         order = np.linalg.norm(x[search.sector.order_entries])
