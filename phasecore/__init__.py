@@ -1,9 +1,14 @@
 """State evolution and training for a solvable model of dot-product attention."""
 
+from typing import TYPE_CHECKING
+
 from phasecore.baseline import linear_baseline
 from phasecore.problem import Problem, Tokens
 from phasecore.solution import ConvergenceError, Solution, Status
 from phasecore.state_evolution import state_evolution
+
+if TYPE_CHECKING:
+    from phasecore.training import train
 
 __all__ = [
     "ConvergenceError",

@@ -16,7 +16,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from phasecore.channel import Channel
 from phasecore.checks import choice, integer, number
@@ -27,7 +27,7 @@ from phasecore.search import Search
 from phasecore.sector import BRANCHES, Sector
 from phasecore.solution import ConvergenceError, Solution, Status
 
-SIGNIFICANT = 4  # standard errors, from quarters of the nodes, that an order parameter must exceed
+SIGNIFICANT = 6  # standard errors (each from four values) that an order parameter must exceed
 LOST = 0.1  # residual that no jump of a node explains: there is no fixed point nearby
 DOUBTFUL = 0.2  # share of the mean in the weights below which it is compared with its error
 
