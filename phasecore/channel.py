@@ -78,9 +78,13 @@ class Channel:
         """Move every node to its global minimum; ``follow`` the second wells from here on."""
         moreau = self.moreau(self.fields(overlaps))
         start = moreau.w if self.z is None else self.z
-        self.z, nodes, rival = lowest_well(moreau, self.problem.length, start)
-        keep = slice(None) if follow else slice(0)
-        self.contested, self.rival = nodes[keep], rival[:, keep]
+        self.z, self.contested, self.rival = lowest_well(moreau, self.problem.length, start)
+        if not follow:
+            self.keep_wells()
+
+    def keep_wells(self) -> None:
+        """From here on every node stays in the well it is in: the map is then smooth."""
+        self.contested, self.rival = self.contested[:0], self.rival[:, :0]
 
     def minimise(self, fields: Fields) -> tuple[np.ndarray, np.ndarray]:
         """Minimiser and Moreau envelope: the lower of the wells known at each node."""

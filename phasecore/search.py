@@ -18,7 +18,7 @@ from phasecore.problem import Problem
 from phasecore.quadrature import Rule, sobol_normal
 from phasecore.sector import Sector, starting_law
 
-COARSE = 2**10
+COARSE = 2**9
 SETTLE_ROUNDS = 4
 MAX_POLISH = 15
 MAX_CONTRACT = 16
@@ -54,7 +54,7 @@ class Search:
             return np.full(len(x), 1e3)
         return self.sector.residual(law, tilted)
 
-    def relax(self, channel: Channel, x: np.ndarray, sweeps: int = 30) -> np.ndarray:
+    def relax(self, channel: Channel, x: np.ndarray, sweeps: int = 15) -> np.ndarray:
         """Damped iteration from a rough start: cheap and crude, it only finds the basin."""
         for _ in range(sweeps):
             law, tilted = self.sweep(channel, x)
@@ -65,7 +65,7 @@ class Search:
 
     def jacobian(self, channel: Channel, x: np.ndarray) -> np.ndarray:
         """Forward differences on ``channel``, every node kept in its well: a jump has no slope."""
-        channel.settle(self.sector.unpack(x).overlaps(self.problem), follow=False)
+        channel.keep_wells()
         base, step = self.residual(channel, x), 1e-5
         columns = [self.residual(channel, x + step * e) - base for e in np.eye(len(x))]
         return np.stack(columns, axis=1) / step

@@ -1,6 +1,6 @@
 """Theory against training: four problems, both branches, three sample ratios, three dimensions.
 
-    python validation/theory_vs_training.py            # 40 to 60 minutes on one core, resumable
+    python validation/theory_vs_training.py            # about two hours on one core, resumable
     python validation/theory_vs_training.py --quick    # a small table in a few minutes
 
 It writes, beside this file or in ``--out`` (``--quick`` takes a temporary folder),
@@ -14,8 +14,9 @@ the digest of its problem, and is not computed again. Files are replaced whole, 
 
 The statistics
 --------------
-No run is dropped unless its status says that it left its branch; these are counted, per dimension.
-Let y_d be the mean over the seeds, s_d / sqrt(N_d) its standard error. Two comparisons with theory:
+Each run is one descent; on the branches in ``ANNEALED`` a second table (method "annealed") goes on
+from there to lower minima, see ``annealing.py``. No run is dropped unless its status says that it
+left its branch; these are counted, per dimension. Let y_d be the mean over the seeds, s_d / sqrt(N_d) its standard error. Two comparisons with theory:
 
 ``direct``  y_d at d = 1000, Student's t.
 ``limit``   the intercept at 1/d = 0 of the line through all y_d, which removes a bias c/d. Its
@@ -25,10 +26,11 @@ Let y_d be the mean over the seeds, s_d / sqrt(N_d) its standard error. Two comp
             of degrees of freedom Welch and Satterthwaite's. Draws of different d are independent.
 
 Both are tested with ``phasecore.statistics.compare_with_theory`` (the standard error of the theory
-over scrambles included) and p-values multiplied by the number of rows. ``p_curved`` tests what the
+over scrambles included) and p-values multiplied by the number of rows, of both methods together. ``p_curved`` tests what the
 line leaves unexplained (a 1/d^2 term, say), with the contrast orthogonal to it. The overlap that
 symmetry pins to zero is compared on its signed value, whose mean over seeds can be zero. Rows named
-"stayed" compare existence: the theory (1 or 0) with the share of runs that stayed.
+"stayed" compare existence: the share of scrambles on which the theory has a fixed point, and the
+share of runs that stayed (of annealed ones: that were still there after the annealing).
 """
 
 from __future__ import annotations
@@ -113,7 +115,12 @@ class Plan:
 
 
 QUICK = Plan(
-    alphas=(1.0, 2.0), seeds={300: 16, 600: 8, 1000: 8}, direct=600, n_nodes=2**12, scrambles=4
+    alphas=(1.0, 2.0),
+    seeds={300: 16, 600: 8, 1000: 8},
+    annealed={},
+    direct=600,
+    n_nodes=2**12,
+    scrambles=4,
 )
 
 
