@@ -26,7 +26,7 @@ SOURCES := _config.yml _toc.yml requirements.txt \
 # pytest do not fight over two cores.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help book test lint format bench mutations gpu-check strip refresh clean
+.PHONY: help book test lower-bounds lint format bench mutations gpu-check strip refresh clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -56,6 +56,18 @@ $(BUILT): $(SOURCES)
 test: $(READY) $(BUILT)  ## run every test
 	$(PYTEST) -n logical --maxprocesses 8 --dist worksteal
 
+# Without torch, of which old versions come as CUDA builds of several GB. Newer pyparsing warns in
+# the oldest matplotlib, and warnings are errors.
+lower-bounds:  ## test the theory at the lower bounds of pyproject.toml, in .venv-lower
+	rm -rf .venv-lower
+	$(PYTHON) -m venv .venv-lower
+	.venv-lower/bin/python -m pip --disable-pip-version-check -qq install \
+	  $$($(PYTHON) -c 'import tomllib as t; print(*[d.replace(">=", "==") \
+	    for d in t.load(open("pyproject.toml", "rb"))["project"]["dependencies"]])') \
+	  $$(grep -hE '^(pytest|hypothesis)==' requirements.txt) 'pyparsing<3.2'
+	.venv-lower/bin/python -m pytest -q $(foreach part,problem baseline proximal channel \
+	  statistics sampling measurement plotting,tests/test_$(part).py)
+
 lint: $(READY)  ## check formatting, lint rules and types
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
@@ -81,5 +93,5 @@ refresh: $(READY)  ## execute the notebooks in place and keep the outputs that a
 	$(PY) notebooks/tidy.py --execute
 
 clean:  ## remove what make has made, .venv included
-	rm -rf .venv _build .pytest_cache .ruff_cache .hypothesis .benchmarks *.egg-info
+	rm -rf .venv .venv-lower _build .pytest_cache .ruff_cache .hypothesis .benchmarks *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
