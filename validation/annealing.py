@@ -9,6 +9,12 @@ lowest. :func:`anneal` goes on from where ``phasecore.training.train`` stopped, 
 ``eta`` the inverse of the largest curvature there, and descends again (L-BFGS, same tolerance; only
 the Langevin steps are in float32). The lower of the two states that are on the branch is kept: the
 choice is made by the risk alone.
+
+How the constants were set, on "unequal" at d = 500. Positional, alpha = 2: 3e-5, 1e-4, 3e-4, 1e-3
+(2000 steps; hardly a run moved), then 2e-3, 4e-3, 8e-3, 1.6e-2 (4000 steps; runs leave the
+branch from 2e-3 on). Both branches, alpha = 1: 7e-4 and 1.5e-3 (3000 steps). Then 3000 steps in
+float64 on two blocks; 2000 in float32 is what the time allowed. It has not converged in the
+number of steps.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ the digest of its problem, and is not computed again. Files are replaced whole, 
 
 The statistics
 --------------
-Each run is one descent; on the branches in ``ANNEALED`` a second table (method "annealed") goes on
-from there to lower minima, see ``annealing.py``. No run is dropped unless its status says that it
-left its branch; these are counted, per dimension. Let y_d be the mean over the seeds, s_d / sqrt(N_d) its standard error. Two comparisons with theory:
+Each run is one descent (method "descent"): this is the table, with the rows that disagree in it. No
+run is dropped unless its status says that it left its branch; these are counted, per dimension. Let
+y_d be the mean over the seeds, s_d / sqrt(N_d) its standard error. Two comparisons with theory:
 
 ``direct``  y_d at d = 1000, Student's t.
 ``limit``   the intercept at 1/d = 0 of the line through all y_d, which removes a bias c/d. Its
@@ -26,11 +26,20 @@ left its branch; these are counted, per dimension. Let y_d be the mean over the 
             of degrees of freedom Welch and Satterthwaite's. Draws of different d are independent.
 
 Both are tested with ``phasecore.statistics.compare_with_theory`` (the standard error of the theory
-over scrambles included) and p-values multiplied by the number of rows, of both methods together. ``p_curved`` tests what the
-line leaves unexplained (a 1/d^2 term, say), with the contrast orthogonal to it. The overlap that
-symmetry pins to zero is compared on its signed value, whose mean over seeds can be zero. Rows named
-"stayed" compare existence: the share of scrambles on which the theory has a fixed point, and the
-share of runs that stayed (of annealed ones: that were still there after the annealing).
+over scrambles included), p-values multiplied by the number of rows of both methods together.
+``p_curved`` tests what the line leaves unexplained (a 1/d^2 term, say), with the contrast that is
+orthogonal to it. The overlap that symmetry pins to zero is compared on its signed value, whose mean
+over seeds can be zero. Rows named "stayed" compare existence: the share of scrambles on which the
+theory has a fixed point, and the share of runs that stayed (annealed ones: were there afterwards).
+
+Method "annealed" is a diagnosis and no replacement: does the risk have lower minima than a descent
+finds, and which way do they lie? It covers the branches on which the proximal operator of the
+theory jumps (positional, and semantic below alpha = 1.5), whether or not descents agree there. It
+was added after the descents had been seen, and its constants were tried out on "unequal" (see
+``annealing.py``): its agreement with the theory is weaker evidence than that of a descent. Its
+limit has no d = 2000 and three times the error. It lowers m and raises q on nearly every positional
+branch, on those that agreed before too: it shows that descents stop early, not that the theory is
+exact.
 """
 
 from __future__ import annotations
@@ -72,8 +81,8 @@ PROBLEMS = {
 BRANCHES = ("positional", "semantic")
 ORDER = {"positional": "m", "semantic": "theta"}
 PINNED = {"positional": "theta_signed", "semantic": "m_signed"}
-# Where a single descent does not find the lowest minimum: see annealing.py and the table.
-ANNEALED = {
+# Where a descent disagrees with the theory: found here, a finding and no prediction.
+DISAGREE = {
     ("paper", "positional"): (1.0, 1.5),
     ("three tokens", "positional"): (1.0, 1.5, 2.0),
     ("unequal", "positional"): (1.0, 1.5, 2.0),
@@ -110,7 +119,7 @@ class Plan:
             ("annealed", d, name, alpha, init)
             for d in sorted(self.annealed)
             for name, alpha, init in self.branches()
-            if alpha in ANNEALED.get((name, init), ())
+            if init == "positional" or alpha < 1.5
         ]
 
 
