@@ -71,10 +71,18 @@ class Search:
         return np.stack(columns, axis=1) / step
 
     def polish(
-        self, channel: Channel, x: np.ndarray, inverse: np.ndarray, tol: float
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Broyden's method from a good guess with a good inverse Jacobian: one sweep a step."""
-        residual = self.residual(channel, x)
+        self,
+        channel: Channel,
+        x: np.ndarray,
+        inverse: np.ndarray,
+        tol: float,
+        residual: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Broyden's method from a good guess with a good inverse Jacobian: one sweep a step.
+
+        ``residual`` at x saves a sweep where it is known. Returns x, the inverse, the residual.
+        """
+        residual = self.residual(channel, x) if residual is None else residual
         for _ in range(MAX_POLISH):
             if np.abs(residual).max() <= tol:
                 break
@@ -87,21 +95,20 @@ class Search:
             if abs(scale) > 1e-3 * (step @ step):
                 inverse = inverse + np.outer(step - change, step @ inverse) / scale
             residual = new
-        return x, inverse
+        return x, inverse, residual
 
-    def settled(self, channel: Channel, x: np.ndarray, follow: bool = True) -> bool:
-        """Move nodes to their lowest wells; is x then a fixed point?"""
+    def settle(self, channel: Channel, x: np.ndarray, follow: bool = True) -> np.ndarray:
+        """Move nodes to their lowest wells; the residual at x there."""
         channel.settle(self.sector.unpack(x).overlaps(self.problem), follow)
-        return self.solved(channel, x)
+        return self.residual(channel, x)
 
-    def solved(self, channel: Channel, x: np.ndarray) -> bool:
-        """Is x a fixed point of the map with every node in its present well?"""
-        return bool(np.abs(self.residual(channel, x)).max() <= self.tol)
+    def solves(self, residual: np.ndarray) -> bool:
+        return bool(np.abs(residual).max() <= self.tol)
 
     def locate(self, channel: Channel, x: np.ndarray) -> np.ndarray:
         """Root on a cheap node set."""
         for _ in range(SETTLE_ROUNDS):
-            if self.settled(channel, x):
+            if self.solves(self.settle(channel, x)):
                 break
             before, x = x, self.hybrid(channel, x)
             if np.abs(x - before).max() < ROUGH:
@@ -117,14 +124,17 @@ class Search:
         kept in their wells while the smooth map is solved, and moved in between: slower, but it
         contracts. Either way the last thing done to the channel is to settle it at x.
         """
+        # where no node of the guide has a second well, the first look for them can be the last
+        enough = ROUGH if len(guide.contested) else 0.1 * self.tol
         inverse = np.linalg.pinv(self.jacobian(guide, x))
-        x, inverse = self.polish(channel, x, inverse, ROUGH)
+        x, inverse, _ = self.polish(channel, x, inverse, enough)
         for _ in range(SETTLE_ROUNDS):
             examined = x
-            if self.settled(channel, x):
+            residual = self.settle(channel, x)
+            if self.solves(residual):
                 return x
-            x, inverse = self.polish(channel, x, inverse, 0.1 * self.tol)
-            if not self.solved(channel, x):
+            x, inverse, residual = self.polish(channel, x, inverse, 0.1 * self.tol, residual)
+            if not self.solves(residual):
                 break
         return self.contract(channel, examined, inverse)
 
@@ -136,20 +146,21 @@ class Search:
         """
         share, last = 1.0, np.zeros_like(x)
         for _ in range(MAX_CONTRACT):
-            if self.settled(channel, x, follow=False):
+            residual = self.settle(channel, x, follow=False)
+            if self.solves(residual):
                 return x
-            y, better = self.polish(channel, x, inverse, 0.1 * self.tol)
-            if self.solved(channel, y):
+            y, better, residual = self.polish(channel, x, inverse, 0.1 * self.tol, residual)
+            if self.solves(residual):
                 inverse = better
             else:
                 y = self.hybrid(channel, x)
-            if share < 1 and self.settled(channel, y, follow=False):
+            if share < 1 and self.solves(self.settle(channel, y, follow=False)):
                 return y
             if (y - x) @ last < 0:
                 share /= 2
             last = y - x
             x = x + share * last
-        self.settled(channel, x, follow=False)
+        self.settle(channel, x, follow=False)
         return x
 
     def hybrid(self, channel: Channel, x: np.ndarray) -> np.ndarray:
@@ -184,7 +195,7 @@ class Search:
             channel, y = Channel(self.problem, part), x.copy()
             y[self.sector.order_entries] *= factor
             y = rough.locate(channel, y)
-            if not rough.solved(channel, y):
+            if not rough.solves(rough.residual(channel, y)):
                 y = rough.contract(channel, y, np.linalg.pinv(rough.jacobian(channel, y)))
             orders.append(y[self.sector.order_entries])
         spread = np.std(orders, axis=0, ddof=1) / np.sqrt(QUARTERS)
