@@ -57,7 +57,7 @@ class Channel:
         self.sweeps = 0
 
     def fields(self, overlaps: Overlaps) -> Fields:
-        """Student fields of these overlaps at the nodes. Raises LinAlgError if C is singular."""
+        """Student fields of these overlaps at the nodes. Raises LinAlgError if C has no root."""
         size_w = overlaps.m.size
         theta = overlaps.theta.reshape(size_w, self.size_h)
         C = np.block(
@@ -66,6 +66,8 @@ class Channel:
                 [theta, overlaps.q.reshape(size_w, size_w)],
             ]
         )
+        if not (np.isfinite(C).all() and np.isfinite(overlaps.V).all()):
+            raise np.linalg.LinAlgError("overlaps are not finite")
         root = np.linalg.cholesky(C)
         w = root[self.size_h :] @ self.rule.points + overlaps.m.reshape(-1, 1)
         return Fields(w, root, overlaps.V.reshape(size_w, size_w))
@@ -103,7 +105,7 @@ class Channel:
         weighted = g * self.rule.weights
         # C^{-1} x = root^{-T} points, so E[g x^T C^{-1}] = E[g points^T] root^{-1}
         against = self.rule.points @ weighted.T
-        stein = solve_triangular(fields.root, against, lower=True, trans=1).T
+        stein = solve_triangular(fields.root, against, lower=True, trans=1, check_finite=False).T
         shape = overlaps.V.shape
         return ConjugateOverlaps(
             m_hat=alpha * weighted.sum(1).reshape(overlaps.m.shape),

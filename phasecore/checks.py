@@ -19,7 +19,10 @@ def number(
     """Return ``value`` as a finite float inside the stated bounds."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name}: {value!r}, expected a number")
-    value = float(value)
+    try:
+        value = float(value) + 0.0  # -0.0 is 0.0
+    except OverflowError:
+        raise ValueError(f"{name}: {value}, too large") from None
     if not np.isfinite(value):
         raise ValueError(f"{name}: {value}, expected a finite number")
     if above is not None and not value > above:

@@ -273,6 +273,12 @@ class Problem:
     @classmethod
     def from_dict(cls, d: dict[str, Any]) -> Problem:
         """Inverse of ``to_dict``. A custom attention must be registered in ``ACTIVATIONS``."""
+        if not isinstance(d, dict):
+            raise TypeError(f"d: {type(d).__name__}, expected a dictionary made by to_dict")
+        known = set(cls.paper().to_dict())
+        if set(d) != known:
+            odd = sorted(map(str, known.symmetric_difference(d)))
+            raise ValueError(f"d: missing or unknown keys {odd}, expected those of to_dict")
         d = dict(d)
         tokens = Tokens(*(np.asarray(d.pop(k)) for k in ("positions", "covariances", "weights")))
         return cls(tokens, d.pop("A"), d.pop("omega"), d.pop("lam"), **d)

@@ -49,10 +49,10 @@ class Search:
     def residual(self, channel: Channel, x: np.ndarray) -> np.ndarray:
         try:
             with np.errstate(over="ignore", invalid="ignore"):
-                law, tilted = self.sweep(channel, x)
+                residual = self.sector.residual(*self.sweep(channel, x))
         except np.linalg.LinAlgError:  # a trial step so large that the overlaps overflow
             return np.full(len(x), 1e3)
-        return self.sector.residual(law, tilted)
+        return np.nan_to_num(residual, nan=1e3, posinf=1e3, neginf=-1e3)
 
     def relax(self, channel: Channel, x: np.ndarray, sweeps: int = 15) -> np.ndarray:
         """Damped iteration from a rough start: cheap and crude, it only finds the basin."""

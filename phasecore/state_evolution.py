@@ -21,10 +21,11 @@ from tqdm import tqdm
 from phasecore.channel import Channel
 from phasecore.checks import choice, integer, number
 from phasecore.observables import test_mse, train_loss
+from phasecore.overlaps import ConjugateOverlaps, Overlaps
 from phasecore.prior import WeightLaw, tilt
 from phasecore.problem import Problem
 from phasecore.search import Search
-from phasecore.sector import BRANCHES, Sector
+from phasecore.sector import BRANCHES, Sector, starting_law
 from phasecore.solution import ConvergenceError, Solution, Status
 
 SIGNIFICANT = 6  # standard errors (each from four values) that an order parameter must exceed
@@ -76,6 +77,8 @@ def state_evolution(
     if start is not None and not isinstance(start, Solution):
         raise TypeError(f"start: {type(start).__name__}, expected a Solution")
     search = Search(problem, alpha, Sector.of(problem, branch), tol)
+    if start is not None:
+        _check_start(start, branch, starting_law(problem, search.sector))
     law = None if start is None else start.law
     runs: list[Solution] = []
     hidden = True if scrambles == 1 or progress is False else (None if progress is None else False)
@@ -90,6 +93,18 @@ def state_evolution(
     return solution
 
 
+def _check_start(start: Solution, branch: str, expected: WeightLaw) -> None:
+    if start.branch != branch:
+        raise ValueError(f"start: a solution on the {start.branch} branch, expected {branch}")
+    for part in fields(expected):
+        shape, wanted = (np.shape(getattr(law, part.name)) for law in (start.law, expected))
+        if shape != wanted:
+            raise ValueError(
+                f"start: {part.name} of shape {shape}, expected {wanted}: it belongs to a problem "
+                "with other ranks, tokens or spectrum"
+            )
+
+
 def _solve(
     search: Search, branch: str, law: WeightLaw | None, n: int, seed: int, scramble: int
 ) -> Solution:
@@ -98,18 +113,45 @@ def _solve(
     guide = search.guide(n, entropy)
     failures: list[Solution] = []
     strongest = 0.0
-    for start in search.starts(law, guide):
-        x = search.locate(guide, start)
-        alignment = search.sector.alignment(search.sector.unpack(x))
-        if failures and alignment < 1.5 * strongest:
-            continue  # the same root again, or one closer to the agnostic point
-        strongest = max(strongest, alignment)
-        fine = search.channel(n, entropy)
-        solution = _report(search, branch, fine, guide, search.refine(fine, guide, x), seed)
-        if solution.converged:
-            return solution
-        failures.append(solution)
+    try:
+        for start in search.starts(law, guide):
+            x = search.locate(guide, start)
+            alignment = search.sector.alignment(search.sector.unpack(x))
+            if failures and alignment < 1.5 * strongest:
+                continue  # the same root again, or one closer to the agnostic point
+            strongest = max(strongest, alignment)
+            fine = search.channel(n, entropy)
+            solution = _report(search, branch, fine, guide, search.refine(fine, guide, x), seed)
+            if solution.converged:
+                return solution
+            failures.append(solution)
+    except np.linalg.LinAlgError:  # the overlaps grow without bound, as for lam = 0 at small alpha
+        failures.append(_nowhere(search, branch, n, seed))
     return min(failures, key=lambda s: (s.status is not Status.BELOW_RESOLUTION, s.residual))
+
+
+def _nowhere(search: Search, branch: str, n: int, seed: int) -> Solution:
+    """No number can be stated: NaN everywhere, at the law that the search began with."""
+    law = starting_law(search.problem, search.sector)
+    overlaps = law.overlaps(search.problem)
+    shapes = (overlaps.m, overlaps.q, overlaps.V, overlaps.theta)
+    nothing = [np.full(x.shape, math.nan) for x in shapes]
+    return Solution(
+        problem=search.problem,
+        alpha=search.alpha,
+        branch=branch,
+        status=Status.NOT_FOUND,
+        overlaps=Overlaps(*nothing),
+        conjugates=ConjugateOverlaps(*nothing),
+        law=law,
+        train_loss=math.nan,
+        test_mse=math.nan,
+        residual=math.inf,
+        resolution=math.nan,
+        n_nodes=n,
+        seed=seed,
+        sweeps=0,
+    )
 
 
 def _report(
@@ -124,7 +166,7 @@ def _report(
     at_prox, at_fresh = channel.mean_losses(overlaps)
     resolution = math.nan
     status = Status.CONVERGED if residual <= search.tol else Status.NOT_CONVERGED
-    if residual > LOST:
+    if not residual <= LOST:
         status = Status.NOT_FOUND
     if search.sector.alignment(law) < DOUBTFUL:
         resolution = search.resolution(channel.rule, x)

@@ -78,6 +78,18 @@ BAD = [
     (lambda: solve(scrambles=0), ValueError, "scrambles", "0"),
     (lambda: solve(tol=0), ValueError, "tol", "0"),
     (lambda: solve(start=3), TypeError, "start", "int"),
+    (lambda: solve(branch="semantic", start=solve(2.0, n_nodes=512)), ValueError, "start", "pos"),
+    (
+        lambda: pc.state_evolution(
+            Problem.paper(rank=2), 2.0, "positional", start=solve(2.0, n_nodes=512)
+        ),
+        ValueError,
+        "start",
+        "(1, 1, 1)",
+    ),
+    (lambda: Problem.from_dict({}), ValueError, "d", "omega"),
+    (lambda: Problem.from_dict(None), TypeError, "d", "NoneType"),
+    (lambda: Problem.paper(omega=10**400), ValueError, "omega", "too large"),
     (lambda: pc.state_evolution("p", 1.0, "positional"), TypeError, "problem", "str"),
     (lambda: pc.linear_baseline(None), TypeError, "problem", "NoneType"),
 ]

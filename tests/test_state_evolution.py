@@ -232,6 +232,15 @@ def test_the_agnostic_point_is_never_called_positional(sigma, correlation, alpha
         assert not solution.converged
 
 
+@pytest.mark.parametrize("branch", ["positional", "semantic"])
+def test_without_a_ridge_and_with_little_data_nothing_is_found(branch):
+    """For lam = 0 and alpha < 1 the response is infinite: a status, not an error of a library."""
+    solution = state_evolution(Problem.paper(lam=0), 0.05, branch, n_nodes=2**10, throw=False)
+    assert solution.status is Status.NOT_FOUND
+    with pytest.raises(ConvergenceError, match="branch not found"):
+        state_evolution(Problem.paper(lam=0), 0.05, branch, n_nodes=2**10)
+
+
 def test_a_failure_carries_the_solution_and_names_the_knob():
     with pytest.raises(ConvergenceError, match=r"start=|raise n_nodes") as caught:
         state_evolution(Problem.paper(lam=2.0), 1.5, "semantic", n_nodes=2**10)
