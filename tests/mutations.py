@@ -84,7 +84,7 @@ CHANGES = {
         "sign in V_hat": ("V_hat=-alpha *", "V_hat=alpha *"),
         "alpha left out of m_hat": ("m_hat=alpha * weighted", "m_hat=weighted"),
         "g for g g^T in q_hat": ("(weighted @ g.T)", "(weighted @ np.sign(g).T)"),
-        "C for C^T in Stein's lemma": ("lower=True, trans=1)", "lower=True)"),
+        "C for C^T in Stein's lemma": ("lower=True, trans=1,", "lower=True,"),
     },
     ("channel", "reference"): {
         "test error at the prox": ("for x in (z, fields.w)", "for x in (z, z)"),
