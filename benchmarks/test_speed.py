@@ -150,16 +150,6 @@ def draw() -> Draw:
     return Draw(Problem.paper(), ALPHA, D, 0)
 
 
-def minimise(risk: EmpiricalRisk, run: optimisers.Run) -> optimisers.Outcome:
-    """What ``train`` does for one member, without its data and its report."""
-    point = next(run)
-    while True:
-        try:
-            point = run.send(risk.value_and_gradient(point))
-        except StopIteration as stop:
-            return stop.value
-
-
 @pytest.mark.parametrize("branch", BRANCHES)
 def test_trainer(benchmark, report, draw, branch):
     """L-BFGS in float64 to 1e-7, without the data; ``train`` states the same time in seconds."""
@@ -167,7 +157,8 @@ def test_trainer(benchmark, report, draw, branch):
     bound = TOL * D**0.5
 
     def run() -> optimisers.Outcome:
-        return minimise(risk, optimisers.lbfgs(start, tol=bound, max_steps=5000, noise=NOISE))
+        run = optimisers.lbfgs(start, tol=bound, max_steps=5000, noise=NOISE)
+        return optimisers.drive(run, risk.value_and_gradient)
 
     outcome, seconds = timed(benchmark, run, 5)
     report.seconds["train", branch] = seconds
@@ -187,7 +178,9 @@ def test_gradient_descent_in_gram_form(benchmark, report, draw):
     """5000 float32 steps on the risk of this package."""
     risk, start = EmpiricalRisk(draw, "cpu", "float32"), starting_weights(draw, "positional")
     descent = optimisers.gradient_descent(start, tol=0.0, max_steps=GD_STEPS, rate=RATES["gd"])
-    outcome, seconds = timed(benchmark, lambda: minimise(risk, descent), 1)
+    outcome, seconds = timed(
+        benchmark, lambda: optimisers.drive(descent, risk.value_and_gradient), 1
+    )
     assert outcome.steps == GD_STEPS
     gradient = optimisers.norm(outcome.gradient) / D**0.5
     report_descent(benchmark, report, "Gram form", seconds, gradient)

@@ -34,6 +34,16 @@ class Outcome:
     status: str
 
 
+def drive(run: Run, value_and_gradient: Callable[[np.ndarray], Reply]) -> Outcome:
+    """Answer one run until it ends."""
+    point = next(run)
+    while True:
+        try:
+            point = run.send(value_and_gradient(point))
+        except StopIteration as stop:
+            return stop.value
+
+
 def inner(a: np.ndarray, b: np.ndarray) -> float:
     """Scalar product. NumPy's own summation: BLAS dot depends on threads in its last bits."""
     return float((a * b).sum())

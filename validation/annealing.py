@@ -76,12 +76,7 @@ def lower_minimum(draw: Draw, start: np.ndarray) -> optimisers.Outcome:
         x = x - eta * rough.value_and_gradient(x)[1] + np.sqrt(2 * eta * temperature) * noise
     risk = EmpiricalRisk(draw, "cpu")
     run = optimisers.lbfgs(x, tol=TOL * np.sqrt(draw.d), max_steps=5000)
-    point = next(run)
-    while True:
-        try:
-            point = run.send(risk.value_and_gradient(point))
-        except StopIteration as stop:
-            return stop.value
+    return optimisers.drive(run, risk.value_and_gradient)
 
 
 def largest_curvature(risk: EmpiricalRisk, x: np.ndarray, rng: np.random.Generator) -> float:
